@@ -12,8 +12,13 @@ import onnxruntime
 import pytest
 import torch
 
+from sentiment.model.bundle import CHECKOUT_BUNDLES, find_bundle
+from sentiment.model.session import Stop
 from tests.bench.gpu.bert import SIZES, make_graph, make_weights
 from tests.bench.gpu.engines import verdicts
+from tests.bench.gpu.inside import Inside
+from tests.bench.gpu.report import COPIES, EACH_CAPTURED
+from tests.bench.gpu.rows import draw_rows
 from tests.bench.gpu.torch_bert import KINDS, Bert, round_rows
 
 SIZE = SIZES["tiny-base"]
@@ -25,6 +30,15 @@ ERROR_MAX = {"fp32": 1e-5, "fp16": 0.0025, "fp8": 0.3, "int8": 0.065}
 @pytest.fixture(scope="module")
 def weights() -> Mapping[str, npt.NDArray[Any]]:  # Any: of numbers
     return make_weights(SIZE)
+
+
+@pytest.fixture(scope="module")
+def inside(tmp_path_factory: pytest.TempPathFactory) -> Inside:
+    bundles = tmp_path_factory.mktemp("gpu") / "bundles"
+    bundles.mkdir()
+    inside = Inside(bundles, find_bundle("english", [CHECKOUT_BUNDLES]), "cpu")
+    inside.make("tiny-base")
+    return inside
 
 
 def _rows() -> list[torch.Tensor]:
@@ -86,3 +100,32 @@ def test_an_engine_is_adopted_if_it_is_faster_and_as_right(gain: float, error: f
     (line,) = verdicts(found)
 
     assert line.endswith(f": {said}")
+
+
+def test_each_shape_of_a_batch_is_captured_once_and_not_padded(inside: Inside) -> None:
+    launched, captured = inside.session("tiny-base", "packed"), inside.session("tiny-base", EACH_CAPTURED)
+    graphs = []
+    for length, tokens in (("128", 2048), ("32", 256), ("128", 2048)):
+        rows, stop = draw_rows(length, tokens, SIZE), Stop()
+        feeds = captured.feeds(rows, 0, left=False)
+
+        logits = captured.run(feeds, stop)
+
+        wanted = launched.feeds(rows, 0, left=False)
+        assert {name: array.shape for name, array in feeds.items()} == {name: array.shape for name, array in wanted.items()}
+        assert np.array_equal(logits, launched.run(wanted))
+        graphs.append(stop.options.get_run_config_entry("gpu_graph_id"))
+    assert graphs[0] == graphs[2] != graphs[1]
+    assert "-1" not in graphs
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_copies_of_the_model_share_batches(inside: Inside, copies: int) -> None:
+    inside.session.cache_clear()
+
+    found = inside.share("tiny-base", copies, rows=4, seconds=0.05)
+
+    sessions = {inside.session("tiny-base", copy) for copy in COPIES}
+    # Of a session that never ran it is 0.
+    assert sum(session.copied_s > 0 for session in sessions) == copies
+    assert found["texts_per_s"] > 0

@@ -2,17 +2,21 @@
 
 Today's packed graph against the same network of cuBLASLt's products, flash attention and one kernel between them (``torch_bert.py``), in
 fp16, fp8 and int8. PyTorch only stands for such an engine: the service would have to call these libraries itself.
+Today's graph also with each batch captured, and as two copies on one GPU.
 """
 
 import itertools
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from tests.bench.gpu.bench import Bench, part
 from tests.bench.gpu.child import Gone
-from tests.bench.gpu.report import ACCURACY, COMPANY, ENGINE_MIXES, ENGINES, engine_rows
+from tests.bench.gpu.report import ACCURACY, COMPANY, COPIES_ROWS, EACH_CAPTURED, ENGINE_MIXES, ENGINES, copies_rows, engine_rows
 from tests.bench.gpu.serve_stages import texts_for
 from tests.bench.gpu.spread import Rounds, median
 from tests.bench.gpu.stages import measure_mix
@@ -34,10 +38,11 @@ def engines(bench: Bench, until: float, texts_file: Path | None = None) -> None:
     texts = texts if bench.plan.on_gpu else texts[:4]
     working = [variant for variant in ENGINES if _works(bench, variant, texts, min(until, time.monotonic() + CHECK_S))]
     model, tokens = bench.plan.models["base"], bench.plan.served_tokens
+    captured = _captured(bench, min(until, time.monotonic() + CHECK_S))
 
     def mix(name: str, share: float) -> None:
         ends_at = part(until, share)
-        bench.attempt(engine_rows(name), ends_at, 0.2, partial(_mix, bench, name, working, ends_at))
+        bench.attempt(engine_rows(name), ends_at, 0.2, partial(_mix, bench, name, [*captured, *working], ends_at))
 
     mix(ENGINE_MIXES[0], 0.35)
     for variant in working:
@@ -54,6 +59,7 @@ def engines(bench: Bench, until: float, texts_file: Path | None = None) -> None:
         bench.attempt(names, limit, 0.2, bits)
     alone = partial(_alone, bench, ("packed", "packed_captured", *working), part(until, 0.2))
     bench.attempt([f"base_128_alone_{variant}_ms" for variant in ENGINES], until, 0.2, alone)
+    bench.attempt(copies_rows(), until, 0.2, partial(_copies, bench, part(until, 0.15)))
     for number, name in enumerate(ENGINE_MIXES[1:], 1):
         mix(name, 1 / (len(ENGINE_MIXES) - number))
     bench.meta["engines"] = verdicts(bench.found)
@@ -69,6 +75,42 @@ def _works(bench: Bench, variant: str, texts: Sequence[str], until: float) -> bo
 
     bench.attempt(names, until, 0.2, accuracy)
     return names[0] in bench.found
+
+
+def _captured(bench: Bench, until: float) -> Sequence[str]:
+    """EACH_CAPTURED, if it works: what replaying changes of the logits of the same graph, launched."""
+    name = f"base_{EACH_CAPTURED}_logit_error"
+
+    def replayed() -> Mapping[str, float]:
+        # The first run of a shape captures it, the last one replays it.
+        variants = ("packed", EACH_CAPTURED, EACH_CAPTURED)
+        asked = [bench.inside().ask(until, "answers", model=bench.plan.models["base"], variant=each)["logits"] for each in variants]
+        return {name: float(np.abs(np.subtract(asked[0], asked[-1])).max())}
+
+    bench.attempt([name], until, 0.2, replayed)
+    return [EACH_CAPTURED] * (name in bench.found)
+
+
+def _copies(bench: Bench, until: float) -> dict[str, float | Rounds]:
+    """Texts per second of one copy of the model on the device and of two, which share the same batches; and what the second gains."""
+    compared, rounds = list(itertools.product(COPIES_ROWS, (1, 2))), bench.plan.rounds
+    # Half of the time is for loading and for running each batch once.
+    each_s = max(0.02, 0.5 * (until - time.monotonic()) / (len(compared) * rounds))
+    rates: dict[str, list[float]] = {}
+    for rows, copies in itertools.chain.from_iterable(bench.rng.sample(compared, len(compared)) for _ in range(rounds)):
+        name = f"base_sst2_{rows}_rows_{copies}_texts_per_s"
+        try:
+            asked = {"model": bench.plan.models["base"], "copies": copies, "rows": rows if bench.plan.on_gpu else 4}
+            said = bench.inside().ask(until, "share", seconds=each_s, **asked)
+            rates.setdefault(name, []).append(said["texts_per_s"])
+        except Gone as error:
+            bench.not_measured.setdefault(name, str(error))
+    found: dict[str, float | Rounds] = {name: median(each) for name, each in rates.items()}
+    for rows in COPIES_ROWS:
+        one, two = (rates.get(f"base_sst2_{rows}_rows_{copies}_texts_per_s") for copies in (1, 2))
+        if one and two:
+            found[f"base_sst2_{rows}_rows_copies_gain"] = statistics.median(two) / statistics.median(one)
+    return found
 
 
 def _mix(bench: Bench, mix: str, working: Sequence[str], until: float) -> dict[str, float | Rounds]:

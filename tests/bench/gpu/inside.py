@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from sentiment.model.classifier import load_classifier
 from sentiment.model.gpu.device_session import DeviceSession
 from sentiment.model.gpu.graphs import PLAIN, make_graphs
 from sentiment.model.gpu.on_device import load_on_device
-from sentiment.model.session import Session, load_graph
+from sentiment.model.session import Fed, Session, Stop, load_graph
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment.observability.logs import configure
@@ -33,13 +34,16 @@ from sentiment_models.export.manifest import TOKENIZER_FILE, WEIGHTS_FILE
 from sentiment_tools.traffic.lengths import LONG, SHORT
 from tests.bench.gpu import versions
 from tests.bench.gpu.bert import LABELS, SIZES, load_weights, made, make_bundle, make_graph
+from tests.bench.gpu.report import COPIES, EACH_CAPTURED
 from tests.bench.gpu.rows import (
+    BATCHES,
     CLS,
     Logits,
     Peer,
     Run,
     draw_rows,
     draw_trial,
+    lengths_of,
     packed_batches,
     timed,
 )
@@ -52,11 +56,31 @@ PRODUCTS = 4
 DRAWN_MAX = 2**20 + 7
 # The greatest difference of a logit between a captured run and an uncaptured one, which may use other kernels.
 CELL_ERROR_MAX = 0.01
-CAPTURES = {"padded": False, "packed": False, "padded_captured": True, "packed_captured": True}
+CAPTURES = {"padded": False, "packed": False, "padded_captured": True, "packed_captured": True, EACH_CAPTURED: True}
+CAPTURES |= dict.fromkeys(COPIES, False)
+
+
+class EachCaptured(DeviceSession):
+    """A session that captures each batch as it is, however large, and fails if it cannot: launched, it would be another variant."""
+
+    def _cell(self, rows: int, length: int) -> None:
+        return None
+
+    def run(self, feeds: Fed, stop: Stop | None = None) -> Logits:
+        """As DeviceSession does. The first run of a shape captures it."""
+        self._graphs.setdefault(self._shapes_fed(feeds), str(len(self._graphs) + 1))
+        return super().run(feeds, stop)
+
+    def _end_capture(self, feeds: Fed, error: Exception) -> bool:
+        return False
 
 
 class Inside(Peer):
-    """The requests of the process. ``padded`` and ``packed`` are our graphs; ``..._captured`` the same with small batches captured."""
+    """The requests of the process.
+
+    ``padded`` and ``packed`` are our graphs; ``..._captured`` the same with small batches captured; EACH_CAPTURED with all batches
+    captured; COPIES are sessions of the packed graph, each for a thread of its own.
+    """
 
     def __init__(self, bundles: Path, english: Path, device: str) -> None:
         super().__init__()
@@ -65,6 +89,7 @@ class Inside(Peer):
         # Packed attention has a kernel for CUDA only.
         self.twin = device == "cpu"
         self.session = cache(self._session)
+        self.thread = cache(lambda _: ThreadPoolExecutor(1))
         # Host memory by size, and whether it is pinned. Nothing unpins it, so it must stay mapped as long as the process lives: for the
         # driver its addresses are taken, also where the next allocation of device memory would have them.
         self._host: dict[int, tuple[npt.NDArray[np.uint8], bool]] = {}
@@ -202,6 +227,30 @@ class Inside(Peer):
         shares: Logits = powers / powers.sum(1, keepdims=True)
         return shares
 
+    def share(self, model: str, copies: int, rows: int, seconds: float) -> dict[str, float]:
+        """Texts per second of several copies of the packed graph on the device, which take the same batches in turn.
+
+        Batches have ``rows`` rows of SST-2's lengths, laid out before, since a server lays out the next batch while one runs.
+        """
+        drawn = draw_rows("sst2", round(BATCHES * rows * lengths_of("sst2").mean), SIZES[model])
+        workers = [(self.session(model, copy), self.thread(copy)) for copy in COPIES[:copies]]
+        batches = [workers[0][0].feeds(batch, 0, left=False) for batch in packed_batches(drawn, len(drawn) * 512, rows)]
+        # Each in its thread: CUDA's libraries keep a state for each.
+        for session, thread in workers:
+            list(thread.map(session.run, batches))
+        taken = itertools.cycle(batches)
+        begun = time.perf_counter()
+
+        def work(session: DeviceSession) -> int:
+            ran = 0
+            while not ran or time.perf_counter() - begun < seconds:
+                session.run(next(taken))
+                ran += rows
+            return ran
+
+        working = [thread.submit(work, session) for session, thread in workers]
+        return {"texts_per_s": sum(each.result() for each in working) / (time.perf_counter() - begun)}
+
     def attend(self, model: str, lengths: Sequence[int]) -> dict[str, int]:
         """Run both layouts. With ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO, attention logs its kernels on standard error."""
         for layout, length in itertools.product(("padded", "packed"), lengths):
@@ -249,7 +298,8 @@ class Inside(Peer):
         size = SIZES.get(model)
         longest = size.positions if size else 512
         labels = len(LABELS) if size else load_bundle(self.english).manifest.logits
-        return DeviceSession(path, self.device, labels, layout, longest, captures=CAPTURES[variant])
+        kind = EachCaptured if variant == EACH_CAPTURED else DeviceSession
+        return kind(path, self.device, labels, layout, longest, captures=CAPTURES[variant])
 
     def _bundle(self, model: str) -> Path:
         return made(self.english if model == "english" else self.bundles / model / "1")

@@ -12,6 +12,11 @@ PEERS = ("unfused_fp16", "torch_sdpa", "torch_fp16")
 # What ``--engines`` compares with our packed graph, and the mixes of lengths.
 ENGINES = ("torch_fp16", "torch_fp8", "torch_int8")
 ENGINE_MIXES = ("128", "sst2", "mixed")
+# The packed graph with each batch captured; copies of it on one GPU, and the rows of the batches that they share. The largest has as many
+# tokens as the server's batches have at most.
+EACH_CAPTURED = "packed_each_captured"
+COPIES = ("packed_first_copy", "packed_second_copy")
+COPIES_ROWS = (1, 4, 16, 640)
 # The default bundle against fp32; and what batch mates change, then the same with products of one number of rows.
 ACCURACY = ("golden_error", "text_error", "changed")
 COMPANY = ("move", "alike", "one_move", "one_alike")
@@ -97,7 +102,7 @@ def offline_rows(size: str, mix: str) -> list[str]:
 def engine_rows(mix: str) -> list[str]:
     """The figures of one mix of lengths with ``--engines``."""
     ours = [f"base_{mix}_packed_{what}" for what in ("tflops", "texts_per_s")]
-    return [*ours, *(f"base_{mix}_{variant}_{what}" for variant in ENGINES for what in ("tflops", "texts_per_s", "gain"))]
+    return [*ours, *(f"base_{mix}_{variant}_{what}" for variant in (EACH_CAPTURED, *ENGINES) for what in ("tflops", "texts_per_s", "gain"))]
 
 
 def engine_checks() -> list[str]:
@@ -106,7 +111,14 @@ def engine_checks() -> list[str]:
         *(f"english_{variant}_{what}" for variant in ENGINES for what in ACCURACY),
         *(f"base_{variant}_company_{what}" for variant in ENGINES for what in COMPANY),
         *(f"base_128_alone_{variant}_ms" for variant in ("packed", "packed_captured", *ENGINES)),
+        f"base_{EACH_CAPTURED}_logit_error",
+        *copies_rows(),
     ]
+
+
+def copies_rows() -> list[str]:
+    """The figures of one and two copies of the model on one GPU."""
+    return [f"base_sst2_{rows}_rows_{what}" for rows in COPIES_ROWS for what in ("1_texts_per_s", "2_texts_per_s", "copies_gain")]
 
 
 def capped_rows() -> list[str]:
