@@ -99,7 +99,7 @@ def test_the_weights_of_the_names_reach_the_queue_and_change_with_the_file(start
     shares = server.lifecycle.running[0].batcher.scheduler._shares
 
     def weights() -> list[float]:
-        return [shares._weight_of(number_of(name)) for name in ("shop", "web")]
+        return [shares.weight_of(number_of(name)) for name in ("shop", "web")]
 
     assert weights() == [2.0, 1.0]
     with client(server, SHOP) as shop:
